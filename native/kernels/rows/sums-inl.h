@@ -204,9 +204,9 @@ enum class Length { kHalf, kPack, kRun, kRuns };
 template <class P, Length kLength, class W>
 using Folded = std::conditional_t<P::kFoldsInDouble || kLength == Length::kRuns, double, W>;
 
-// Whether short rows are prefetched while those of a tile before are summed, a row for each. Else all of a tile are at
-// once, before that one is mapped. Norms of 64 to 513 columns of 16 bits, whose sums take longer, and their gradients
-// took 0.57 to 0.99 of the time so, from memory; of float32 up to 1.4 of it (Zen 5).
+// Whether, while a row of a tile is summed, the like row of a later tile is prefetched. Else all of a later tile is,
+// between the two passes. In 16 bits norms of 64 to 513 columns and their gradients took 0.57 to 0.99 of the time so,
+// from memory; in float32 up to 1.4 of it, it is not known why (Zen 5).
 template <class T>
 inline constexpr bool kPrefetchesInSums = sizeof(T) == 2;
 
@@ -264,7 +264,7 @@ HWY_NOINLINE void sum_short_rows(Tile<W>& tile, int64_t columns) {
   RowSet<P, T, 1> set(tile, 0, 0);
   int64_t strides[P::kInputs];
   each<P::kInputs>([&](size_t i) DESCEND_INLINED { strides[i] = tile.in[i].stride; });
-  int64_t beyond[P::kInputs];
+  int64_t beyond[P::kInputs];  // a copy, as Foresight's
   each<P::kInputs>([&](size_t i) DESCEND_INLINED { beyond[i] = tile.prefetch.beyond[i]; });
   const int64_t* const ahead = kPrefetchesInSums<T> && tile.prefetch.in_sums ? beyond : nullptr;
   for (int64_t row = 0; row < tile.rows; row += kFolded) {

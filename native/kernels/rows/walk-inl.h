@@ -221,7 +221,7 @@ HWY_INLINE bool are_dense(const RowProblem<W>& p, const RowSchedule& s) {
   return dense;
 }
 
-// When short rows are prefetched, and how many rows ahead. Longer ones are while those of the tile before are read.
+// When short rows are prefetched, and how many rows ahead. Long ones are in the first pass (place_foresight).
 struct RowsAhead {
   bool in_map = false;      // while the tile before them is mapped
   bool in_sums = false;     // while that one is summed
@@ -236,6 +236,7 @@ HWY_INLINE RowsAhead rows_ahead(const RowSchedule& s, int64_t columns, bool dens
   found.in_sums = kPrefetchesInSums<T> && !kKeeps<P> && s.ahead != 0 && !found.in_map && columns >= 64;
   found.before_map = s.ahead != 0 && !found.in_map && !found.in_sums;
   const int64_t tile_bytes = s.tile * columns * static_cast<int64_t>(sizeof(T));
+  // Before the map the next tile may have been summed already.
   found.count = (ceil_div(s.ahead, tile_bytes) + (found.in_map ? 0 : 1)) * s.tile;
   return found;
 }
@@ -252,7 +253,7 @@ class ColumnSums {
   HWY_INLINE W* of(int sum) const { return sums_ + sum * each_; }
 
   // How many of the next `rows` rows there are before a stripe or a chunk ends. They are added next.
-  HWY_INLINE int64_t take(int64_t rows) {
+  HWY_INLINE int64_t until_boundary(int64_t rows) {
     if (in_stripe_ == 0) {
       DESCEND_UNROLL
       for (int i = 0; i < P::kColumnSums; ++i) clear_sums(of(i), p_.columns);
@@ -261,7 +262,7 @@ class ColumnSums {
   }
 
   // They are added; `ends`: they are the thread's last.
-  HWY_INLINE void taken(int64_t rows, bool ends) {
+  HWY_INLINE void added(int64_t rows, bool ends) {
     in_stripe_ += rows;
     in_chunk_ += rows;
     const bool chunk_ends = in_chunk_ == s_.chunk || ends;
@@ -370,7 +371,7 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
     const Targets<P> to = has_output ? results.from(row) : Targets<P>();
     // A stripe or a chunk may end within a tile.
     for (int64_t r = 0; r < tile.rows;) {
-      const int64_t taken = column_sums.take(tile.rows - r);
+      const int64_t taken = column_sums.until_boundary(tile.rows - r);
       const bool in_step = !kShort && s.in_step && has_output && end < last && tile.exact == 0 && taken == tile.rows &&
                            next.rows == tile.rows;
       if constexpr (!kShort) {
@@ -379,7 +380,7 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
       }
       if (!in_step) map_tile<P, T, kShort>(call, row, tile, r, r + taken, to);
       r += taken;
-      column_sums.taken(taken, row + r == last);
+      column_sums.added(taken, row + r == last);
     }
     if (has_output) results.written(row, tile.rows);
     row = end;

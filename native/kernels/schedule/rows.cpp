@@ -78,9 +78,10 @@ void suit_machine(const RowShape& shape, const RowCut& cut, RowSchedule& s) {
   // and those whose results would not be stored line by line.
   const int64_t beside = columns * column_numbers * wide;
   const bool of_one_run = columns * wide <= kRunBytes && (near || is_forward || columns * size <= kRunBytes / 2);
-  // Rows of two aligned inputs are better off one by one from half as many bytes on: all that a tile reads is
-  // prefetched at once. Of 320 to 608 columns of 16 bits they took 0.58 to 0.95 of the time (deep_norm, add_layer_norm
-  // and add_rms_norm: Zen 5); not measured where the second-level cache is asked, as on Zen 4.
+  // Rows of several inputs, with results that begin with lines, are better off one by one from fewer bytes on: all that
+  // a tile reads is prefetched at once. With two inputs rows of 320 to 608 columns of 16 bits took 0.58 to 0.95 of the
+  // time (deep_norm, add_layer_norm and add_rms_norm: Zen 5); not measured where the second-level cache is asked, as on
+  // Zen 3 and 4.
   const int64_t least = unit == 64 && !kAsksSecondLevel ? kLeastOfWords / inputs : kLeastOfWords;
   const bool is_short = of_one_run || (is_forward && (near && !exceeds_kept(bytes)
                                                           ? columns <= kBlock && 8 * read + beside <= kFirstCacheRoom
@@ -90,10 +91,10 @@ void suit_machine(const RowShape& shape, const RowCut& cut, RowSchedule& s) {
   if (is_short) {
     const bool sparing = cut.ask >= Ask::kSparing && !(is_forward && near);
     const int64_t most = sparing ? int64_t{4} << 10 : kTileBytes;
-    // Eight are folded together. But of float32 that is read from memory a first-level cache has to hold the next
-    // ones, too: of 160 to 310 columns forward norms took 0.68 to 0.98 of the time (Zen 5).
-    const int64_t least_tile = is_forward && !near && size == 4 && 8 * read > (int64_t{9} << 10) ? 4 : 8;
-    s.tile = std::clamp<int64_t>(most / read / 8 * 8, least_tile, kMostTileRows);
+    s.tile = std::clamp<int64_t>(most / read / 8 * 8, 8, kMostTileRows);
+    // Eight rows are folded together. But a first-level cache must hold the rows that are prefetched, too: of float32
+    // from memory, forward norms of 160 to 310 columns took 0.68 to 0.98 of the time with four (Zen 5).
+    if (is_forward && !near && size == 4 && s.tile == 8 && 8 * read > (int64_t{9} << 10)) s.tile = 4;
   } else {
     s.tile = read + beside <= room ? 1 : together;
   }
@@ -168,24 +169,21 @@ RowSchedule forward_schedule(const RowShape& shape) {
                                          : split_loose_columns(rows, columns, shares_parameters(columns, size)));
   if (s.by_columns) s.together = rows_together(rows, read);
   suit_machine(shape, cut, s);
-  if (s.staged && !is_kept_staged(shape) && unit >= size &&
-      columns * size >= (unit >= kWord ? kLeastOfWords : least_of_others())) {
-    s.staged = false;
+  const bool fits_lines =
+      alike && unit >= size && columns * size >= (unit >= kWord ? kLeastOfWords : least_of_others());
+  const auto store_line_by_line = [&] {
+    s.staged = s.is_short = false;
     s.streams = s.in_lines = true;
-    s.is_short = false;
     s.tile = 1;
-  }
-  // Two results that are not aligned: long rows of them have no stage, nor have short ones on a Zen 4.
+  };
+  if (s.staged && fits_lines && !is_kept_staged(shape)) store_line_by_line();
+  // Two results that do not begin with lines: long rows of them have no stage, nor have short ones on Zen 3 and 4.
   if (outputs > 1 && !s.streams && !s.by_columns && columns * size >= 64 &&
       exceeds_last_cache(rows * (read + outputs * columns * size))) {
     if (!s.is_short) {
-      // Usual stores of a tile go to and fro between twice as many lines. Line by line the rows take 0.55 to 0.75 of
-      // the time (add_rms_norm and add_layer_norm, 513 to 32769 columns: Zen 5; of float32 0.6 on a Zen 4).
-      if ((size > 2 || !kAsksSecondLevel) && alike && unit >= size &&
-          columns * size >= (unit >= kWord ? kLeastOfWords : least_of_others())) {
-        s.streams = s.in_lines = true;
-        s.tile = 1;
-      }
+      // Stored as usual, a tile with two results has twice as many lines under way. Line by line the rows take 0.55 to
+      // 0.75 of the time (add_rms_norm and add_layer_norm, 513 to 32769 columns: Zen 5; of float32 0.6 on a Zen 4).
+      if (fits_lines && (size > 2 || !kAsksSecondLevel)) store_line_by_line();
     } else if (kAsksSecondLevel) {
       // Tiles of 1 KiB and nearly no prefetches took 0.65 of the time (add_rms_norm, 16000 x 129 float32).
       s.tile = std::clamp<int64_t>(1024 / (columns * size), 1, s.tile);

@@ -7,6 +7,8 @@ import torch
 import torch_npu
 from torch import Tensor, distributed
 
+from descend.npu.composed.experts import distribute
+
 
 def experts_of_other_processes(rank: int, size: int) -> None:
     """Tokens go to experts, each of which multiplies by its own number, and back. Processes have 1, 2, 3 ... tokens."""
@@ -40,6 +42,8 @@ def tokens_to_experts(rank: int, size: int, name: str, shared: int, quantised: b
     experts, whole = each * (size - shared), size * size
     every = [tokens_of(i, experts) for i in range(size)]
     masks = [(torch.arange(i + 1) < i) if masked else torch.ones(i + 1, dtype=torch.bool) for i in range(size)]
+    for (_, ids, _), mask in zip(every, masks, strict=True):
+        ids[~mask] = 0  # tokens that are not sent may name an expert twice
     by_expert = torch.rand((shared > 0) + experts, COLUMNS, generator=torch.Generator().manual_seed(7)) + 0.5
     x, chosen, weights = every[rank]
     # The rows of this process: expert after expert, process after process, token after token.
@@ -216,6 +220,8 @@ def refused_calls_of_experts(rank: int, size: int, name: str) -> None:
     refused("expert_shard_type is 1, but must be 0", expert_shard_type=1)
     refused("elastic_info is given, but must be None", elastic_info=chosen)
     refused("y_dtype is 1, but must be None", y_dtype=1)
+    with pytest.raises(RuntimeError, match="later_option is given, but must be left out"):
+        distribute.npu_moe_distribute_dispatch_v2(x.cpu(), chosen.cpu(), *place, later_option=1)
     refused("copy_expert_num is -1, but must not be negative", copy_expert_num=-1)
     mask = torch.tensor([False, True, False, False]).npu()
     refused("x_active_mask is True after False, but must have all True", x_active_mask=mask)

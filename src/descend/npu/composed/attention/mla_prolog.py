@@ -19,9 +19,10 @@ c times smooth_scales_cq is quantised as by npu_dynamic_quant, or npu_dynamic_mx
 | --- | --- | --- |
 | 1 | times quant_scale_ckv, rounded to the weights' format; query, too, with a scale for each head | 16 bits |
 | 2 | times quant_scale_ckv, rounded to int8 | times quant_scale_ckr, rounded to int8 |
-| 3 | a scale for tile_size columns each: the numbers, rope(k) in 16 bits and the scales, byte by byte | not written |
+| 3 | codes, of which tile_size columns share a scale | not used |
 
-In mode 1 query_rope is times quant_scale_ckv, divided by query's scale, so that one factor is right for both.
+With kv_cache_quant_mode 3 each row of kv_cache holds one after another the codes, rope(k) in bfloat16, and the scales.
+With kv_cache_quant_mode 1 query_rope is times quant_scale_ckv, divided by query's scale: one factor is right for both.
 
 Products and norms are in float32, and rounded once. Versions 1 and 2 have the modes that their dtypes say.
 Documents: torch_npu.npu_mla_prolog, npu_mla_prolog_v2, npu_mla_prolog_v3; op-plugin's test_mla_prolog_v3.py.
@@ -49,6 +50,8 @@ KV_MODES = {0: (0,), 1: (0, 2, 3), 2: (0, 1, 3), 3: (0, 1, 3), 4: (0, 1, 3), 5: 
 """The kv_cache_quant_mode that go with each weight_quant_mode."""
 _FORMATS = {1: INT8, 2: INT8, MX: E4M3, 4: E4M3, 5: HIF8}
 _HIF8_NUMBER = 290
+_ANY_NEGATIVE = -(2**62)
+"""The least index that is taken: a negative one leaves its token out."""
 Results = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
@@ -120,10 +123,10 @@ def _earlier(
     if options.get("cache_mode", CACHE_MODES[0]) not in CACHE_MODES[:2]:
         refuse(operator, "cache_mode", repr(options["cache_mode"]), "must be 'PA_BSND' or 'PA_NZ'")
     mode = 2 if token_x.dtype == torch.int8 else 1 if weights[1].dtype == torch.int8 else 0
-    by_kv = 0 if options.get("quant_scale_ckv") is None else 1 if mode == 2 else 2
-    if by_kv == 1:
+    kv_mode = 0 if options.get("quant_scale_ckv") is None else 1 if mode == 2 else 2
+    if kv_mode == 1:
         options = {**options, "quant_scale_ckv": options["quant_scale_ckv"].reshape(-1)[:1]}
-    modes = {"weight_quant_mode": mode, "kv_cache_quant_mode": by_kv, "query_quant_mode": int(by_kv == 1)}
+    modes = {"weight_quant_mode": mode, "kv_cache_quant_mode": kv_mode, "query_quant_mode": int(kv_mode == 1)}
     given = {**options, **modes, "cache_index": cache_index}
     query, query_rope, scale, *_ = _Call.of(operator, token_x, weights, rope, kv_cache, kr_cache, given).results()
     return query, query_rope, kv_cache, kr_cache, torch.zeros(1) if scale is None else scale
@@ -234,14 +237,14 @@ class _Call:
     def results(self) -> Results:
         """Computes all, and writes the caches when nothing can be refused any more."""
         dq, uq_qr, uk, dkv_kr, gamma_cq, gamma_ckv = self.weights
-        c = self._normed("token_x", self._product("weight_dq", dq), gamma_cq, "rmsnorm_epsilon_cq", "qc_qr_scale")
+        c = self._normed(self._product("weight_dq", dq), gamma_cq, "rmsnorm_epsilon_cq", "qc_qr_scale")
         stored, scale, heads = self._up(c, uq_qr)
         heads = heads.view(-1, self.heads, self.size + self.rope[0].shape[1])
         query = (heads[..., : self.size].transpose(0, 1) @ wide(uk)).transpose(0, 1)
-        query_rope = self._turned(heads[..., self.size :], 1)
+        query_rope = self._turned(heads[..., self.size :], per_head=True)
         below = self._product("weight_dkv_kr", dkv_kr)
-        kept = self._normed("token_x", below[:, : self.columns], gamma_ckv, "rmsnorm_epsilon_ckv", "kc_scale")
-        key_rope = self._turned(below[:, self.columns :], 0)
+        kept = self._normed(below[:, : self.columns], gamma_ckv, "rmsnorm_epsilon_ckv", "kc_scale")
+        key_rope = self._turned(below[:, self.columns :], per_head=False)
         writes = self._writes(kept, key_rope)
         query_scale = None
         if self.kv_mode == 1:
@@ -301,12 +304,12 @@ class _Call:
         codes, scale = scaled_to_fit(c if smooth is None else c * smooth.reshape(-1), _FORMATS[self.mode])
         return codes, scale, self._quantised("c", codes, scale, "weight_uq_qr", weight)
 
-    def _normed(self, name: str, x: Tensor, gamma: Tensor, epsilon: str, factor_name: str) -> Tensor:
-        normed, _ = rms_norm(self.operator, name, x, gamma, self.options.get(epsilon, 1e-5))
+    def _normed(self, x: Tensor, gamma: Tensor, epsilon: str, factor_name: str) -> Tensor:
+        normed, _ = rms_norm(self.operator, "token_x", x, gamma, self.options.get(epsilon, 1e-5))
         return normed.mul_(self.options.get(factor_name, 1.0))
 
-    def _turned(self, x: Tensor, heads: int) -> Tensor:
-        sin, cos = (t.float().unsqueeze(1) if heads else t.float() for t in self.rope)
+    def _turned(self, x: Tensor, *, per_head: bool) -> Tensor:
+        sin, cos = (t.float().unsqueeze(1) if per_head else t.float() for t in self.rope)
         even, odd = x[..., ::2], x[..., 1::2]
         return torch.cat((even, odd), -1) * cos + torch.cat((-odd, even), -1) * sin
 
@@ -316,7 +319,7 @@ class _Call:
         """For each cache its rows [blocks, rows, ...], the slot of each token, and what goes there."""
         kv, kr = self.kv_cache, self.kr_cache
         if self.kv_mode == 3:
-            return [(*self._slots("kv_cache", kv, self._in_tiles(kept, key_rope)),)]
+            return [self._slots("kv_cache", kv, self._in_tiles(kept, key_rope))]
         rows, turned, options = kept, key_rope, self.options
         if self.kv_mode:
             to = _FORMATS[self.mode]
@@ -372,7 +375,7 @@ class _Call:
             slots, end = index.long().flatten(), blocks * length
             if slots.numel() != len(rows):
                 refuse(operator, "cache_index", f"of shape {list(index.shape)}", f"must have {len(rows)} numbers")
-            check_within(operator, "cache_index", slots, end, f"must be below {end}", -(2**62))
+            check_within(operator, "cache_index", slots, end, f"must be below {end}", _ANY_NEGATIVE)
         if not mode.endswith("NZ"):
             return cache.squeeze(2), slots, rows
         width = 32 // cache.element_size()
@@ -399,7 +402,7 @@ class _Call:
         if index.numel() != total:
             rule = f"must have {total} numbers, one for each page"
             refuse(operator, "cache_index", f"of shape {list(index.shape)}", rule)
-        check_within(operator, "cache_index", index, blocks, f"must be below {blocks}", -(2**62))
+        check_within(operator, "cache_index", index, blocks, f"must be below {blocks}", _ANY_NEGATIVE)
         sequence = torch.arange(len(counts)).repeat_interleave(counts)
         place = torch.arange(len(sequence)) - (counts.cumsum(0) - counts)[sequence]
         block = index.long().flatten()[(pages.cumsum(0) - pages)[sequence] + place // size]

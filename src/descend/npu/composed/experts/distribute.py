@@ -6,16 +6,16 @@
     combine_add_rms_norm:  x = combine + residual_x, y = x / sqrt(mean(x^2) + norm_eps) * gamma
 
 An expert's rows lie process after process, and of a process token after token. Shared experts are in the first
-shared_expert_rank_num processes, the same number of processes for each, and the others have as many MoE experts each.
-Process r sends its tokens to process r % n of the n that have a shared expert.
+shared_expert_rank_num processes. Each shared expert is in n = shared_expert_rank_num / shared_expert_num processes;
+process r uses copy r % n. The other processes have equal numbers of MoE experts.
 
 Experts from moe_expert_num on compute nothing, and get no tokens. Their results are, by the order of their numbers: 0,
 for zero_expert_num experts; ori_x, for copy_expert_num; const_expert_alpha_1 * ori_x + const_expert_alpha_2 *
 const_expert_v, for const_expert_num.
 
 Results are added up in float32, and rounded once. Counts say where rows belong, so combine reads neither expand_idx nor
-assist_info_for_combine. First the processes tell each other their shapes and counts: what does not fit is refused in
-all of them.
+assist_info_for_combine. First the processes tell each other their shapes and counts. Sizes and counts that do not fit
+each other are refused in all processes; a wrong argument of one process is refused there alone, and the others wait.
 
 Documents: torch_npu.npu_moe_distribute_dispatch and its version 2, npu_moe_distribute_combine and its version 2,
 npu_moe_distribute_combine_add_rms_norm.
@@ -53,17 +53,19 @@ def npu_moe_distribute_dispatch(
     x: Tensor, expert_ids: Tensor, group_ep: str, ep_world_size: int, ep_rank_id: int, moe_expert_num: int,
     **options: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """As `npu_moe_distribute_dispatch_v2`, but for expand_idx [B * K]: which of an expert's tokens of this process."""
-    return _dispatch(
-        "npu_moe_distribute_dispatch", x, expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, options
-    )
+    """As version 2, but the third result is expand_idx [B * K].
+
+    It has, for each choice, its place among this process's tokens for the same expert.
+    """
+    operator, size = "npu_moe_distribute_dispatch", (group_ep, ep_world_size, ep_rank_id, moe_expert_num)
+    return _dispatch(operator, x, expert_ids, *size, options, with_places=True)
 
 
 def npu_moe_distribute_dispatch_v2(
     x: Tensor, expert_ids: Tensor, group_ep: str, ep_world_size: int, ep_rank_id: int, moe_expert_num: int,
     **options: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Of ``x`` [B, H] in 16 bits, or int32 that holds int4, and ``expert_ids`` [B, K] int32 seven tensors.
+    """Of ``x`` [B, H] in 16 bits, or int32 that holds int4, and ``expert_ids`` [B, K] int32 this makes seven tensors.
 
     expand_x [A, H], in int8 with quant_mode 2; dynamic_scales [A]; assist_info_for_combine [A * 128], zeros;
     expert_token_nums, the counts of this process's experts, or their ends; ep_recv_counts, the ends of the rows of each
@@ -73,9 +75,8 @@ def npu_moe_distribute_dispatch_v2(
     [experts, H], those of shared experts first, are multiplied in before; of int32 they are [B], and go with their
     tokens.
     """
-    return _dispatch(
-        "npu_moe_distribute_dispatch_v2", x, expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, options
-    )
+    operator, size = "npu_moe_distribute_dispatch_v2", (group_ep, ep_world_size, ep_rank_id, moe_expert_num)
+    return _dispatch(operator, x, expert_ids, *size, options, with_places=False)
 
 
 def npu_moe_distribute_combine(
@@ -127,7 +128,7 @@ def npu_moe_distribute_combine_add_rms_norm(
 
 def _dispatch(
     operator: str, x: Tensor, expert_ids: Tensor, group_ep: str, ep_world_size: int, ep_rank_id: int,
-    moe_expert_num: int, options: dict[str, Any],
+    moe_expert_num: int, options: dict[str, Any], *, with_places: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     mode, counts_type = options.pop("quant_mode", 0), options.pop("expert_token_nums_type", 1)
     scales, weights = options.pop("scales", None), options.pop("expert_scales", None)
@@ -157,10 +158,6 @@ def _dispatch(
     result = x.new_zeros(most, x.shape[1], dtype=rows.dtype)
     order, ends = plan.by_expert(every)
     got = plan.send(rows, every)[order]
-    if len(got) > most:
-        refuse(
-            operator, "global_bs", plan.global_bs, f"must allow for the {len(got)} rows that process {plan.rank} gets"
-        )
     result[: len(got)] = got
     others = []
     for values in (by_row, None if weights is None else _weights(plan, weights)):
@@ -176,7 +173,7 @@ def _dispatch(
     return (
         result,
         others[0],
-        plan.places_of_tokens() if operator.endswith("dispatch") else x.new_zeros(
+        plan.places_of_tokens() if with_places else x.new_zeros(
             max(expert_ids.numel(), most * 128), dtype=torch.int32
         ),
         own if counts_type == 0 else own.diff(prepend=own.new_zeros(1)),
@@ -291,7 +288,7 @@ def _check_counts(
     operator: str, plan: _Plan, every: list[list[int]], ends: Tensor, given: Tensor, expand_x: Tensor
 ) -> None:
     """Refuses, in every process, counts that are not those of dispatch, and too few rows."""
-    got = int(ends[-1]) if len(ends) else 0
+    got = int(ends[-1])
     fits = numbers_of_all([int(torch.equal(ends.int(), given)), int(len(expand_x) >= got)], plan.group)
     for process, (counts, rows) in enumerate(fits):
         if not counts:
@@ -366,7 +363,11 @@ class _Plan:
             if number < 0:
                 refuse(operator, name, number, "must not be negative")
         for name, given in options.items():
-            if name not in WITHOUT_EFFECT and given != RESERVED[name]:
+            if name in WITHOUT_EFFECT:
+                continue
+            if name not in RESERVED:
+                refuse(operator, name, "given", "must be left out: it is not served")
+            if given != RESERVED[name]:
                 refuse(operator, name, "given" if isinstance(given, Tensor) else given, f"must be {RESERVED[name]}")
         group = process_group(operator, group_ep, size, "ep_world_size", "group_ep")
         if rank != group.rank():
@@ -382,15 +383,19 @@ class _Plan:
             refuse(operator, "expert_ids", f"of shape {list(expert_ids.shape)}", "must have 2 dimensions")
         end = experts + zero + copies + constants
         check_within(operator, "expert_ids", expert_ids, end, f"must be from 0 to {end - 1}")
-        ordered = expert_ids.sort(1).values
+        is_sent = _sent(operator, expert_ids, mask)
+        # Padding tokens may name expert 0 in all columns. They are not sent: each of their choices counts as another.
+        ordered = torch.where(is_sent, expert_ids, -1 - torch.arange(expert_ids.shape[1])).sort(1).values
         if bool((ordered[:, 1:] == ordered[:, :-1]).any()):
             refuse(operator, "expert_ids", "with an expert twice in a row", "must name an expert once for each token")
-        is_sent = _sent(operator, expert_ids, mask)
         is_active = is_sent.any(1) if expert_ids.shape[1] else is_sent.new_ones(len(expert_ids))
-        rows = _rows(expert_ids, is_sent, is_active, experts, shared if processes else 0, processes, rank)
+        held = shared if processes else 0
+        token, column, slot, scale_row = _rows(expert_ids, is_sent, is_active, experts, held, processes, rank)
         return _Plan(
-            group, rank, size, experts, shared, processes, (zero, copies, constants), global_bs, len(expert_ids),
-            expert_ids.shape[1], is_active, is_sent, *rows,
+            group=group, rank=rank, size=size, experts=experts, shared=shared, shared_processes=processes,
+            special=(zero, copies, constants), global_bs=global_bs, tokens=len(expert_ids),
+            choices=expert_ids.shape[1], is_active=is_active, is_sent=is_sent, token=token, column=column, slot=slot,
+            scale_row=scale_row,
         )  # fmt: skip
 
     def counts_of_all(self, operator: str, x: Tensor, mode: int, scaled: bool, weighted: bool) -> list[list[int]]:

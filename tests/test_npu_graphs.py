@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import ctypes
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,8 @@ torch_npu = pytest.importorskip("torch_npu")
 import torch.nn.functional as F  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from descend.npu import recording  # noqa: E402
 
 npu: Any = torch_npu.npu
 
@@ -418,6 +421,128 @@ def test_wrong_updates():
         npu.graph_task_update_end(stream)
     graph.replay()
     assert x.tolist() == [2, 2, 2]
+
+
+def test_a_group_has_the_order_of_the_program():
+    x, seen, graph, event = torch.zeros(2).npu(), [], npu.NPUGraph(), npu.ExternalEvent()
+    stream = npu.Stream()
+    npu._subscribe_report(stream)
+    with npu.graph(graph, stream=stream):
+        npu.graph_task_group_begin(stream)
+        x.add_(1)
+        npu._launch_host_func(stream, lambda _: seen.append(ctypes.c_float.from_address(x.data_ptr()).value), None)
+        x.mul_(5)
+        event.wait(stream)
+        event.reset(stream)
+        handle = npu.graph_task_group_end(stream)
+        x.add_(100)
+    with pytest.raises(RuntimeError, match="an ExternalEvent that is not recorded"):
+        graph.replay()
+    npu.synchronize()
+    assert x.tolist() == [5, 5]  # what came before the wait
+    event.record()
+    npu.graph_task_update_begin(stream, handle)
+    x.add_(2)
+    x.mul_(3)
+    npu.graph_task_update_end(stream)
+    graph.replay()
+    npu.synchronize()
+    assert (seen, x.tolist()) == ([1, 7], [121, 121])
+    npu._unsubscribe_report(stream)
+
+
+def test_a_state_that_is_set_back_in_a_group():
+    x = torch.zeros(8).npu()
+
+    def compute(begin: Callable[[Any], Any], end: Callable[[Any], Any]) -> list[Tensor]:
+        first, state = torch.rand_like(x), npu.get_rng_state()
+        begin(npu.current_stream())
+        second = torch.rand_like(x)
+        npu.set_rng_state(state)
+        third = torch.rand_like(x)
+        end(npu.current_stream())
+        return [first, second, third]
+
+    torch.manual_seed(3)
+    expected = compute(lambda _: None, lambda _: None)
+    torch.manual_seed(3)
+    graph, found = captured(lambda: compute(npu.graph_task_group_begin, npu.graph_task_group_end))
+    graph.replay()
+    assert all(map(torch.equal, found, expected))
+
+
+def test_a_group_that_does_not_end():
+    x, graph = torch.ones(3).npu(), npu.NPUGraph()
+
+    def compute(error: Exception | None = None) -> None:
+        with npu.graph(graph):
+            npu.graph_task_group_begin(npu.current_stream())
+            x.add_(1)
+            if error:
+                raise error
+
+    for error, kind, sentence in (
+        (None, RuntimeError, "invalid: a group of tasks has begun and not ended"),
+        (ValueError("of the program"), ValueError, "of the program"),
+    ):
+        with pytest.raises(kind, match=sentence):
+            compute(error)
+        npu.set_stream(npu.default_stream())
+        with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+            graph.replay()
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_update_that_fails_leaves_its_group(name):
+    attention = Attention(name)
+    outs, graph, event, stream = attention.outs(), npu.NPUGraph(), npu.ExternalEvent(), npu.Stream()
+    with npu.graph(graph):
+        npu.graph_task_group_begin(npu.current_stream())
+        attention([8, 9], out=outs)
+        handle = npu.graph_task_group_end(npu.current_stream())
+    named = attention.options | {"out": outs, "unknown": 1}
+    with pytest.raises(RuntimeError, match="unknown"):
+        getattr(torch_npu._C, f"_{name}_out_graph")(stream, handle, event, *attention.tensors, **named)
+    graph.replay()
+    assert all(map(torch.equal, outs, attention([8, 9])))
+
+
+def test_the_numbers_of_an_updated_attention_are_those_of_the_replay():
+    """The seed of version 3 is a tensor of the CPU, which a replay overwrites."""
+    x = torch.randn(1, 2, 4, 8).npu()
+    seeds = [torch.zeros(1, dtype=torch.int64)]
+    calls = [recording._Call(torch.ops.aten.add_.Tensor, (x, 1), {}, (), [1, 2], [3, 4])]
+    group = recording.TaskGroup({seeds[0].untyped_storage()._cdata})
+    group.steps += calls
+    update = recording.Update(group)
+    with update:
+        x.add_(seeds[0])
+    group.update(update._calls)
+    [call] = group.steps
+    assert call.args[1].data_ptr() == seeds[0].data_ptr()
+    assert call.drawn_by is calls[0].drawn_by
+    assert call.numbers is calls[0].numbers
+
+
+def test_a_graph_records_an_event_at_its_replay():
+    x, event = torch.ones(2).npu(), npu.ExternalEvent()
+    recording_graph, _ = captured(lambda: event.record(npu.current_stream()))
+    waiting, _ = captured(lambda: (event.wait(npu.current_stream()), event.reset(npu.current_stream()), x + 1))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="an ExternalEvent that is not recorded"):
+            waiting.replay()
+        recording_graph.replay()
+        waiting.replay()
+
+
+def test_a_seed_of_one_device_and_of_all(monkeypatch):
+    x = torch.ones(2).npu()
+    other = torch.Generator("npu").manual_seed(5)
+    torch.manual_seed(3)
+    monkeypatch.setattr(npu, "default_generators", (*npu.default_generators, other))
+    captured(lambda: (npu.manual_seed(3), x + 1))
+    with pytest.raises(RuntimeError, match="only if new seed is the same"):
+        captured(lambda: (npu.manual_seed_all(3), x + 1))
 
 
 def test_operators_of_torch_npu_and_compiled_functions():

@@ -56,7 +56,7 @@ def install() -> None:
     for name in ("_launch_host_func", "_launch_host_func_pending"):
         setattr(torch_npu.npu, name, _recorded_in_capture(getattr(torch_npu.npu, name)))
     for module, name in itertools.product((torch_npu.npu, torch_npu.npu.random), ("manual_seed", "manual_seed_all")):
-        setattr(module, name, _same_seed_in_capture(getattr(module, name)))
+        setattr(module, name, _same_seed_in_capture(getattr(module, name), name == "manual_seed_all"))
     for kind in (torch_npu.npu.Stream, torch_npu.npu.Event):
         kind.synchronize = _refused_in_capture(kind.synchronize, f"torch.npu.{kind.__name__}.synchronize{_WAITS}")
 
@@ -97,14 +97,17 @@ def _recorded_in_capture(theirs: Callable[..., None]) -> Callable[..., None]:
     return launch
 
 
-def _same_seed_in_capture(theirs: Callable[[int], None]) -> Callable[[int], None]:
+def _same_seed_in_capture(theirs: Callable[[int], None], of_all: bool) -> Callable[[int], None]:
     """As on a processor, a seed that is set again has no effect in a capture, and another one is an error."""
 
     @functools.wraps(theirs)
     def manual_seed(seed: int) -> None:
         if not is_capturing():
             theirs(seed)
-        elif any(int(seed) != each.initial_seed() for each in _npu().default_generators):
+            return
+        generators = _npu().default_generators
+        seeded = generators if of_all else [generators[_npu().current_device()]]
+        if any(int(seed) != each.initial_seed() for each in seeded):
             _capturing[0][1].refuse(OTHER_SEED)
 
     return manual_seed
@@ -139,8 +142,10 @@ def _update_attention(operator: str) -> Callable[..., Any]:
         _graph_task_update_begin(stream, handle)
         try:
             getattr(torch.ops.npu, operator).out(*args, **named)
-        finally:
-            _graph_task_update_end(stream)
+        except BaseException:
+            _updates.pop().discard()
+            raise
+        _graph_task_update_end(stream)
         event.record(stream)
         return tuple(named["out"])
 
@@ -154,8 +159,11 @@ def _recording(name: str) -> Recording:
 
 
 def _record(self: Any, theirs: Callable[..., None], stream: Any = None) -> None:
-    self._descend_is_recorded = True
-    theirs(self, stream)
+    if is_capturing():
+        _capturing[0][1].add_record(self)
+    else:
+        self._descend_is_recorded = True
+        theirs(self, stream)
 
 
 def _wait(self: Any, theirs: Callable[..., None], stream: Any = None) -> None:
@@ -229,8 +237,12 @@ def _capture_end(self: Any) -> None:
     finally:
         refuse_other_calls()(0)
         _capturing.clear()
+    said: type[BaseException] = CaptureError
+    if recording.group_is_open and not recording.refused:
+        recording.refused = "a group of tasks has begun and not ended: graph_task_group_end must follow."
+        said = BaseException  # any error may be why the group has not ended
     if recording.refused:
-        if not isinstance(sys.exc_info()[1], CaptureError):  # else that error ends the capture, and says the same
+        if not isinstance(sys.exc_info()[1], said):  # else that error ends the capture, and says the same
             raise CaptureError(f"Descend: the capture is invalid: {recording.refused}")
         return
     if _npu().current_stream() != recording.stream:

@@ -58,7 +58,8 @@ class _Call(NamedTuple):
     numbers: list[int]
     """The integers among the results of the last run: where an attention's dropout began to draw."""
     drawn_by: list[int] | None = None
-    """These of the attention whose gradient this is: its seed and offset."""
+    """These of the attention whose gradient this is: its seed and offset. It is the attention's own list of numbers,
+    which each replay overwrites before the gradient reads it."""
 
     def run(self, _start: _Offsets) -> None:
         """Calls the operator again, and has its results where the capture had its own."""
@@ -99,6 +100,16 @@ class _Wait(NamedTuple):
             )
 
 
+class _Record(NamedTuple):
+    """The graph records an event of the program."""
+
+    event: Any
+
+    def run(self, _start: _Offsets) -> None:
+        """Records it, on the replay's stream."""
+        self.event.record()
+
+
 class _Reset(NamedTuple):
     """The graph resets an event of the program."""
 
@@ -107,51 +118,6 @@ class _Reset(NamedTuple):
     def run(self, _start: _Offsets) -> None:
         """Resets it."""
         self.event._descend_is_recorded = False
-
-
-class TaskGroup:
-    """Recorded operators whose arguments may be updated. The program holds it as a handle."""
-
-    def __init__(self) -> None:
-        self.calls: list[_Call] = []
-        self.captured: list[_Call] | None = None
-        """Those of the capture, kept for their memory: an update has tensors that do not hold theirs."""
-
-    def run(self, start: _Offsets) -> None:
-        """Calls them again."""
-        for call in self.calls:
-            call.run(start)
-
-    def update(self, calls: list[_Call]) -> None:
-        """The same operators with other arguments."""
-        if [call.function for call in calls] != [call.function for call in self.calls]:
-            names = [", ".join(str(call.function) for call in each) or "none" for each in (calls, self.calls)]
-            raise RuntimeError(f"Descend: an update has the operators {names[0]}, and its group {names[1]}.")
-        self.captured = self.captured or self.calls
-        self.calls = calls
-
-
-class Update(TorchDispatchMode):
-    """A mode that records what operators write to their arguments, without computing it."""
-
-    def __init__(self, group: TaskGroup) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.group = group
-        self._calls: list[_Call] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Records an operator that writes; others run."""
-        kwargs = kwargs or {}
-        written = _written(func, args, kwargs)
-        if not any(map(is_npu, written)):
-            return func(*args, **kwargs)
-        self._calls.append(_Call(func, *_held(func, args, kwargs), (), []))
-        return written[0] if len(written) == 1 else tuple(written)
-
-    def end(self) -> None:
-        """Ends the mode, and puts what it recorded into the group."""
-        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self.group.update(self._calls)
 
 
 class _HostFunction(NamedTuple):
@@ -170,7 +136,63 @@ class _HostFunction(NamedTuple):
         current.wait_stream(self.stream)
 
 
-_Step = _Call | _SetOffset | _HostFunction | _Wait | _Reset | TaskGroup
+_SingleStep = _Call | _SetOffset | _HostFunction | _Wait | _Record | _Reset
+
+
+class TaskGroup:
+    """Recorded operators whose arguments may be updated, and what came between. The program holds it as a handle."""
+
+    def __init__(self, made: Container[int]) -> None:
+        self.made = made
+        """The storages that the capture has made, as `_held` takes them."""
+        self.steps: list[_SingleStep] = []
+        self.captured: list[_Call] | None = None
+        """Those of the capture, kept for their memory: an update has tensors that do not hold theirs."""
+
+    def run(self, start: _Offsets) -> None:
+        """Does them again."""
+        for step in self.steps:
+            step.run(start)
+
+    def update(self, calls: list[_Call]) -> None:
+        """The same operators with other arguments. What came between them stays."""
+        mine = [step for step in self.steps if isinstance(step, _Call)]
+        if [call.function for call in calls] != [call.function for call in mine]:
+            names = [", ".join(str(call.function) for call in each) or "none" for each in (calls, mine)]
+            raise RuntimeError(f"Descend: an update has the operators {names[0]}, and its group {names[1]}.")
+        self.captured = self.captured or mine
+        new = iter(calls)
+        self.steps = [
+            next(new)._replace(numbers=step.numbers, drawn_by=step.drawn_by) if isinstance(step, _Call) else step
+            for step in self.steps
+        ]
+
+
+class Update(TorchDispatchMode):
+    """A mode that records what operators write to their arguments, without computing it."""
+
+    def __init__(self, group: TaskGroup) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.group = group
+        self._calls: list[_Call] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Records an operator that writes; others run."""
+        kwargs = kwargs or {}
+        written = _written(func, args, kwargs)
+        if not any(map(is_npu, written)):
+            return func(*args, **kwargs)
+        self._calls.append(_Call(func, *_held(func, args, kwargs, self.group.made), (), []))
+        return written[0] if len(written) == 1 else tuple(written)
+
+    def end(self) -> None:
+        """Ends the mode, and puts what it recorded into the group."""
+        self.discard()
+        self.group.update(self._calls)
+
+    def discard(self) -> None:
+        """Ends the mode. The group stays as it is."""
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
 class Recording(TorchDispatchMode):
@@ -184,7 +206,7 @@ class Recording(TorchDispatchMode):
         self.streams = {stream}
         self.refused = ""
         self.in_operator = False
-        self._calls: list[_Step] = []
+        self._calls: list[_SingleStep | TaskGroup] = []
         self._group: TaskGroup | None = None
         self._new: dict[int, torch.UntypedStorage] = {}  # kept, so that no other storage gets the same number
         self._before: dict[int, tuple[torch.UntypedStorage, bytes]] = {}
@@ -197,27 +219,41 @@ class Recording(TorchDispatchMode):
             self._follow(each)
 
     def refuse(self, why: str, invalid: bool = True) -> NoReturn:
-        """Raises, and makes the capture invalid; but one that is asked to wait goes on, as on a processor."""
+        """Raises, and makes the capture invalid. With ``invalid`` False only this call fails: the capture goes on."""
         self.refused = self.refused or (why if invalid else "")
         raise CaptureError(f"Descend: {why}")
 
     def add_host_function(self, *given: Any) -> None:
         """Records a function of the program, which a capture does not call."""
-        self._calls.append(_HostFunction(*given))
+        self._add(_HostFunction(*given))
 
     def add_wait(self, event: Any) -> None:
         """Records that the stream waits for an event of the program."""
-        self._calls.append(_Wait(event))
+        self._add(_Wait(event))
+
+    def add_record(self, event: Any) -> None:
+        """Records that the stream records an event of the program."""
+        self._add(_Record(event))
 
     def add_reset(self, event: Any) -> None:
         """Records that the stream resets an event of the program."""
-        self._calls.append(_Reset(event))
+        self._add(_Reset(event))
+
+    def _add(self, step: _SingleStep) -> None:
+        """To the group that has begun, if one has: a replay has the order of the program."""
+        steps: list[Any] = self._calls if self._group is None else self._group.steps
+        steps.append(step)
+
+    @property
+    def group_is_open(self) -> bool:
+        """Whether a group has begun and not ended."""
+        return self._group is not None
 
     def begin_group(self) -> None:
         """What is recorded from now on may be updated."""
         if self._group is not None:
             self.refuse("a group of tasks has begun already.")
-        self._group = TaskGroup()
+        self._group = TaskGroup(self._new)
 
     def end_group(self) -> TaskGroup:
         """The group."""
@@ -258,10 +294,9 @@ class Recording(TorchDispatchMode):
         self._expected = {each: _state(each) for each in self._expected}
         new = self._find_new(tree_leaves(results), given)
         if written or (new and not _is_empty(func)) or not func._schema.returns:
-            calls: list[Any] = self._calls if self._group is None else self._group.calls
             numbers = _integers(tree_leaves(results))
-            calls.append(_Call(func, *held, new, numbers, self._drawn.get(_drawn_by(func, kwargs))))
-            if numbers:
+            self._add(_Call(func, *held, new, numbers, self._drawn.get(_drawn_by(func, kwargs))))
+            if numbers:  # kept as the list itself: a replay overwrites it, and the gradient reads it
                 self._drawn[tuple(numbers[: len(_DRAWN)])] = numbers
         return results
 
@@ -303,7 +338,7 @@ class Recording(TorchDispatchMode):
 
     def describe(self) -> Iterator[tuple[str, list[str]]]:
         """Each recorded operator: its name, and dtypes and shapes of its tensors."""
-        steps = ((step.calls if isinstance(step, TaskGroup) else [step]) for step in self._calls)
+        steps = ((step.steps if isinstance(step, TaskGroup) else [step]) for step in self._calls)
         for call in itertools.chain.from_iterable(steps):
             if isinstance(call, _Call):
                 tensors = [each for each in tree_leaves((call.args, call.named)) if isinstance(each, Tensor)]
@@ -352,7 +387,7 @@ class Recording(TorchDispatchMode):
             if seed != expected[0]:
                 self.refuse(OTHER_SEED)
             if offset != expected[1]:
-                self._calls.append(_SetOffset(generator, offset))
+                self._add(_SetOffset(generator, offset))
                 self._expected[generator] = seed, offset
 
     def _keep(self, tensor: Tensor) -> None:

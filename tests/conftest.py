@@ -53,6 +53,33 @@ def pytest_sessionstart(session: Any) -> None:
         fakes.compare_all()
 
 
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+def pytest_testnodedown(node: Any) -> None:
+    """Adds the calls that one of its processes has compared."""
+    if node.config.getoption("--fakes"):
+        import fakes
+
+        fakes.compared += getattr(node, "workeroutput", {}).get("compared", 0)
+
+
+def pytest_sessionfinish(session: Any) -> None:
+    """With --fakes it is an error that no call was compared: then what compares them may be broken."""
+    if session.config.getoption("--fakes"):
+        import fakes
+
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["compared"] = fakes.compared
+        elif not fakes.compared and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
+    if config.getoption("--fakes"):
+        import fakes
+
+        terminalreporter.write_line(f"{fakes.compared} calls compared with torch_npu's fake kernels")
+
+
 def pairs(items: list[Any]) -> list[Any]:
     """Some of the items of one test: any two values of two parameters meet in one, if they do in all."""
     values = {item: [(name, id(value)) for name, value in item.callspec.params.items()] for item in items}

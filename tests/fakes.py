@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 Value = Any
+compared = 0
+"""How many calls have been compared. Were there none, tests that pass would show nothing."""
 MISTAKEN = {
     "npu_bmmV2": "batches that broadcast",
     "npu_transpose": "a view, where torch_npu gives a copy",
@@ -82,6 +84,8 @@ def _beside_fake(name: str, function: Callable[..., Value]) -> Callable[..., Val
                 fake = operator(*given[0], **given[1])
         except Exception:  # not a call of the operator, or one that torch_npu's fake kernel refuses
             return result
+        global compared
+        compared += 1
         _compare(name, given, _flat(fake), _flat(result))
         return result
 

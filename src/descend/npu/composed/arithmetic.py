@@ -73,6 +73,12 @@ def check_within(operator: str, name: str, indices: Tensor, end: int, rule: str,
         refuse(operator, name, f"from {least} to {most}", rule)
 
 
+def check_one(operator: str, name: str, tensor: Tensor) -> None:
+    """Refuses a tensor of more or fewer numbers than one."""
+    if tensor.numel() != 1:
+        refuse(operator, name, f"of shape {list(tensor.shape)}", "must have one number")
+
+
 def check_together(operator: str, **tensors: Tensor | None) -> None:
     """Refuses two tensors of which only one is given."""
     if len({tensor is None for tensor in tensors.values()}) > 1:

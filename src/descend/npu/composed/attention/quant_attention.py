@@ -24,7 +24,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_choice, check_dtype, check_float, check_shape
+from descend.npu.composed.arithmetic import check_choice, check_dtype, check_float, check_one, check_shape
 from descend.npu.composed.attention.layouts import as_bnsd, from_bnsd
 from descend.npu.composed.memory import row_blocks
 from descend.npu.composed.quantised.formats import HIF8, Number, as_float, format_of, rounded
@@ -153,8 +153,7 @@ def _one_number(operator: str, name: str, scale: Tensor | None) -> float:
     if scale is None:
         refuse(operator, name, "None", "must be given")
     check_dtype(operator, name, scale, torch.float32)
-    if scale.numel() != 1:
-        refuse(operator, name, f"of shape {list(scale.shape)}", "must have one number")
+    check_one(operator, name, scale)
     return scale.item()
 
 

@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.arithmetic import check_float, check_one, check_shape, wide
 from descend.npu.composed.refusal import refuse
 
 
@@ -37,8 +37,7 @@ def npu_nms_v4(
         refuse(operator, "self", f"of shape {list(self.shape)}", "must be of shape [N, 4]")
     check_shape(operator, "scores", scores, [len(self)], "the boxes of self")
     for name, threshold in (("iou_threshold", iou_threshold), ("scores_threshold", scores_threshold)):
-        if threshold.numel() != 1:
-            refuse(operator, name, f"of shape {list(threshold.shape)}", "must have 1 number")
+        check_one(operator, name, threshold)
     if not 0 <= max_output_size < math.inf:
         refuse(operator, "max_output_size", max_output_size, "must be at least 0, and finite")
     size = int(max_output_size)

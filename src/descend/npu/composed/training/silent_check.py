@@ -23,8 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_choice, check_dtype, check_float, check_shape
-from descend.npu.composed.refusal import refuse
+from descend.npu.composed.arithmetic import check_choice, check_dtype, check_float, check_one, check_shape
 
 _LOGGER = logging.getLogger("torch_npu.silent_check")
 
@@ -54,11 +53,11 @@ def _npu_silent_check(
     held = {"pre_val": pre_val, "min_val": min_val, "max_val": max_val}
     for name, tensor in held.items():
         check_dtype(operator, name, tensor, torch.float32)
-        _check_one(operator, name, tensor)
+        check_one(operator, name, tensor)
     check_dtype(operator, "val_counter", val_counter, torch.int32)
-    _check_one(operator, "val_counter", val_counter)
+    check_one(operator, "val_counter", val_counter)
     check_float(operator, val=val, input_grad=input_grad)
-    _check_one(operator, "val", val)
+    check_one(operator, "val", val)
     number, seen = val.item(), _Seen(*(tensor.item() for tensor in held.values()))
     limits = _Limits(c_thresh_l1, c_coeff_l1, c_thresh_l2, c_coeff_l2)
     level = _report(*limits.judge(number, seen, may_jump=val_counter.item() >= c_min_steps))
@@ -87,11 +86,11 @@ def _npu_silent_check_v2(
     """
     operator = "_npu_silent_check_v2"
     check_float(operator, val=val, input_grad=input_grad)
-    _check_one(operator, "val", val)
+    check_one(operator, "val", val)
     check_dtype(operator, "sfda", sfda, torch.float32)
     check_shape(operator, "sfda", sfda, [3], "pre_val, min_val and max_val")
     check_dtype(operator, "step", step, torch.int64)
-    _check_one(operator, "step", step)
+    check_one(operator, "step", step)
     check_choice(operator, "npu_asd_detect", npu_asd_detect, 1, 2, 3)
     number, count = val.item(), step.item()
     seen = _Seen(*sfda.tolist()) if count else _Seen(number, number, number)
@@ -146,8 +145,3 @@ def _report(level: int, sentence: str) -> int:
     if level:
         _LOGGER.log(logging.ERROR if level == 1 else logging.WARNING, "%s", sentence)
     return level
-
-
-def _check_one(operator: str, name: str, tensor: Tensor) -> None:
-    if tensor.numel() != 1:
-        refuse(operator, name, f"of shape {list(tensor.shape)}", "must have one number")

@@ -206,7 +206,7 @@ using Folded = std::conditional_t<P::kFoldsInDouble || kLength == Length::kRuns,
 
 // Whether, while a row of a tile is summed, the like row of a later tile is prefetched. Else all of a later tile is,
 // between the two passes. In 16 bits norms of 64 to 513 columns and their gradients took 0.57 to 0.99 of the time so,
-// from memory; in float32 up to 1.4 of it, it is not known why (Zen 5).
+// from memory. In float32 they took up to 1.4 of it; why is not known (Zen 5).
 template <class T>
 inline constexpr bool kPrefetchesInSums = sizeof(T) == 2;
 

@@ -62,7 +62,8 @@ def install() -> None:
     _futures_of_the_device()
 
 
-_lent: set[int] = set()  # what gloo has not yet let go of
+# The ids of what gloo has not let go of. A count would need a lock: threads change it at the same time.
+_lent: set[int] = set()
 
 
 class _Lent:
@@ -268,6 +269,7 @@ def _creator() -> Callable[[Any, Any], Any]:
         group = Gloo(given.store, given.group_rank, given.group_size, timeout=given.timeout)
         group.group_name = given.group_id
         _groups.append(group)
+        # Once, and before what was registered earlier, which shuts torch_npu down.
         atexit.unregister(_let_threads_end)
         atexit.register(_let_threads_end)
         return group
@@ -292,9 +294,8 @@ def _destroying() -> None:
 def _let_threads_end() -> None:
     """Before Python ends: has threads of gloo let go of tensors, which takes Python's lock.
 
-    Python ends a thread that asks for its lock later, and C++ then ends the process: "terminate called". A thread that
-    is letting go is waited for a second at most. A tensor that nobody lets go of is waited for a tenth: the program may
-    keep it.
+    Python ends a thread that asks for its lock later, and C++ then ends the process: "terminate called". While a
+    thread is letting go, this waits a second at most. Else it waits a tenth: the program itself may keep a tensor.
     """
     begin = time.monotonic()
     while _lent and time.monotonic() < begin + (1 if _in_threads() else 0.1):

@@ -60,9 +60,10 @@ def _npu_silent_check(
     check_one(operator, "val", val)
     number, seen = val.item(), _Seen(*(tensor.item() for tensor in held.values()))
     limits = _Limits(c_thresh_l1, c_coeff_l1, c_thresh_l2, c_coeff_l2)
-    level = _report(*limits.judge(number, seen, may_jump=val_counter.item() >= c_min_steps))
+    level, sentence = limits.judge(number, seen, may_jump=val_counter.item() >= c_min_steps)
+    _report(level, sentence)
     if math.isfinite(number):
-        for tensor, new in zip(held.values(), (number, min(seen.least, number), max(seen.most, number)), strict=True):
+        for tensor, new in zip(held.values(), seen.and_then(number), strict=True):
             tensor.fill_(new)
     return torch.full_like(val_counter, level)
 
@@ -102,7 +103,7 @@ def _npu_silent_check_v2(
     if npu_asd_detect == 3:
         _LOGGER.info("The norm of a gradient is %s.", number)
     if math.isfinite(number):
-        sfda.copy_(torch.tensor([number, min(seen.least, number), max(seen.most, number)]))
+        sfda.copy_(torch.tensor(seen.and_then(number)))
         step.add_(1)
     return torch.full(step.shape, level, dtype=torch.int32)
 
@@ -114,6 +115,10 @@ class _Seen:
     before: float
     least: float
     most: float
+
+    def and_then(self, norm: float) -> tuple[float, float, float]:
+        """The same after one more norm."""
+        return norm, min(self.least, norm), max(self.most, norm)
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ class _Limits:
         width = seen.most - seen.least
         for level, most, change in ((1, self.most_1, self.change_1), (2, self.most_2, self.change_2)):
             if norm > most:
-                return level, (f"The norm of a gradient is {norm}, but must be at most {most} (NPU_ASD_UPPER_THRESH).")
+                return level, f"The norm of a gradient is {norm}, but must be at most {most} (NPU_ASD_UPPER_THRESH)."
             if may_jump and width > 0 and abs(norm - seen.before) > change * width:
                 return level, (
                     f"The norm of a gradient is {norm} after {seen.before}, but must change by at most {change} times "
@@ -141,7 +146,6 @@ class _Limits:
         return 0, ""
 
 
-def _report(level: int, sentence: str) -> int:
+def _report(level: int, sentence: str) -> None:
     if level:
         _LOGGER.log(logging.ERROR if level == 1 else logging.WARNING, "%s", sentence)
-    return level
